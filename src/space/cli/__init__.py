@@ -1,0 +1,5 @@
+"""The space command.
+
+From: a person
+To: api, dataplane
+"""

@@ -1,0 +1,5 @@
+"""Client of the guest agent over any stream.
+
+From: worker, dataplane
+To: agent
+"""
