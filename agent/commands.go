@@ -1,0 +1,5 @@
+package main
+
+type commandTable struct{}
+
+func newCommandTable(bool) *commandTable { return &commandTable{} }
