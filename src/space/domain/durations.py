@@ -15,9 +15,7 @@ def parse_ms(text: str) -> int:
     """Milliseconds; InvalidRequest unless the text is a positive whole number with a unit."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise InvalidRequest(
-            f"{text[:40]!r} is not a duration", hint="Write a number and ms, s, m, h or d: `30s`, `5m`."
-        )
+        raise InvalidRequest(f"{text[:40]!r} is not a duration", hint="Write a number and its unit: `30s`, `5m`.")
     value = int(match[1]) * _UNITS_MS[match[2]]
     if value <= 0:
         raise InvalidRequest("a duration must be longer than nothing", hint="Write `30s`, `5m`, `250ms`.")

@@ -88,7 +88,7 @@ class CommandNotFound(NotFound):
 class OperationNotFound(NotFound):
     """There is no such operation."""
 
-    code, hint = "operation_not_found", None
+    code, hint = "operation_not_found", "Operations are named in the answer to the call that started them."
 
 
 class TemplateNotFound(NotFound):

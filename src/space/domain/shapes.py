@@ -33,7 +33,7 @@ MAX_DISK_MIB = 65_536
 
 
 def choose(vcpus: int | None, memory_mib: int | None) -> Shape:
-    """The smallest shape with at least these; what is not given asks for nothing. NoSuchShape when none is large enough."""
+    """The smallest shape with at least these (what is not given asks for nothing); NoSuchShape when none is."""
     if vcpus is None and memory_mib is None:
         return DEFAULT
     for shape in SHAPES:
@@ -41,5 +41,6 @@ def choose(vcpus: int | None, memory_mib: int | None) -> Shape:
             return shape
     top = SHAPES[-1]
     raise NoSuchShape(
-        f"no shape has {vcpus or 1} vCPUs and {memory_mib or 1} MiB; the largest has {top.vcpus} and {top.memory_mib} MiB"
+        f"no shape has {vcpus or 1} vCPUs and {memory_mib or 1} MiB; "
+        f"the largest has {top.vcpus} and {top.memory_mib} MiB"
     )

@@ -1,0 +1,3 @@
+-- name: ping
+-- Answer when the database answers.
+select 1;
