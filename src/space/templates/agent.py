@@ -5,7 +5,7 @@ from pathlib import Path
 
 from space.templates.errors import TemplateError
 
-BUILD_COMMAND = "scripts/build-agent"
+BUILD_COMMAND = "pip install --no-deps -e ."  # its build hook compiles the agent
 
 
 def agent_binary() -> Path:

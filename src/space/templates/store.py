@@ -1,6 +1,6 @@
 """Where a finished template goes, as far as a builder needs to know it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +13,6 @@ class TemplateStore(Protocol):
         """Give an empty folder that nobody else sees, removed at the end unless it was published."""
         ...
 
-    async def publish(self, path: Path, digest: str, *, tags: Sequence[tuple[str, str]]) -> Path:
+    async def publish(self, path: Path, digest_hex: str, tags: Collection[tuple[str, str]]) -> Path:
         """Make a staged folder visible under its digest and tags, at once; the same digest twice is one template."""
         ...
