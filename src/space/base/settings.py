@@ -174,6 +174,11 @@ def known_variables() -> list[str]:
     return [variable_of(name) for name in Settings.model_fields]
 
 
+def given_fields() -> set[str]:
+    """Names of the settings that the environment sets."""
+    return {name for name in Settings.model_fields if os.environ.get(variable_of(name))}
+
+
 def client_environment() -> dict[str, str]:
     """The host variables that a started program may need to find its files and terminal, and nothing else."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ")
