@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 Isolation = Literal["kvm", "emulated"]
 Record = dict[str, Any]
 
-# Why a machine ended. `guest-*` are what the guest did by itself, `host-*` what was done to it, `lost` is a machine whose
+# Why a machine ended: `guest-*` the guest did itself, `host-*` was done to it, `lost` is a machine whose
 # process ended while nobody listened, or ended without saying why.
 ExitReason = Literal["guest-shutdown", "guest-reset", "guest-panic", "host-quit", "host-signal", "host-error", "lost"]
 Phase = Literal["kernel", "spawner", "jail", "start", "monitor", "empty-root", "adopt", "control", "kill", "probe"]
