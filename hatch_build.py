@@ -27,6 +27,7 @@ def find_go() -> str:
 
 def build_agent(source: Path, target: Path) -> None:
     """Compile the agent without network, C compiler or paths of this machine in the result."""
+    target = target.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     env = {**os.environ, "CGO_ENABLED": "0", "GOOS": "linux", "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOFLAGS": ""}
