@@ -13,7 +13,7 @@ VNET_HEADER = bytes(10)  # struct virtio_net_hdr: no offload
 
 def checksum(data: bytes) -> int:
     data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
@@ -47,10 +47,8 @@ class Guest:
         head = head[:10] + struct.pack("!H", checksum(head)) + head[12:]
         self.frame(0x0800, head + body, self.gateway_mac)
 
-    def tcp(
-        self, target: str, port: int, flags: int, *, source_port: int = 40000, seq: int = 1000, ack: int = 0
-    ) -> None:
-        body = struct.pack("!HHIIBBHHH", source_port, port, seq, ack, 0x50, flags, 65535, 0, 0)
+    def tcp(self, target: str, port: int, flags: int, *, source_port: int = 40000, ack: int = 0) -> None:
+        body = struct.pack("!HHIIBBHHH", source_port, port, 1000, ack, 0x50, flags, 65535, 0, 0)
         pseudo = socket.inet_aton(self.address) + socket.inet_aton(target) + struct.pack("!BBH", 0, 6, len(body))
         body = body[:16] + struct.pack("!H", checksum(pseudo + body)) + body[18:]
         self.ip(target, 6, body)

@@ -28,6 +28,10 @@ __all__ = ["DiskError", "DiskFull", "Store"]
 T = TypeVar("T")
 
 ROOTFS = "rootfs.ext4"
+RECLAIM_TRIES, RECLAIM_PAUSE_S = (
+    5,
+    0.1,
+)  # one to mark, one to drop, one to free, two spare; a full pool answers in 0.5 s
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{32,128}")
 
@@ -60,7 +64,7 @@ class Store:
             await disk_pool.unmount(self._state_dir)
 
     def free_mib(self) -> int:
-        """Free space of the pool in MiB. Space of what was just deleted comes back within seconds."""
+        """Free space of the pool in MiB; that of deleted disks comes back with a later commit, which `clone` asks for."""
         return shutil.disk_usage(self.pool).free // MIB
 
     # -- sandboxes
@@ -71,7 +75,7 @@ class Store:
         Raises DiskFull below the floor, DiskError if the id is taken or the template's image is larger than asked.
         """
         target = self._sandboxes / _checked(sandbox_id)
-        self._refuse_below_floor(f"no disk for sandbox {sandbox_id}")
+        await self._refuse_below_floor(f"no disk for sandbox {sandbox_id}")
         if target.exists():
             raise DiskError(f"sandbox {sandbox_id} has a disk already")
         fresh = self._sandboxes / f".{sandbox_id}.{secrets.token_hex(4)}"
@@ -108,7 +112,7 @@ class Store:
     @asynccontextmanager
     async def staging(self) -> AsyncIterator[Path]:
         """An empty subvolume to build a template in; removed at the end unless it was published."""
-        self._refuse_below_floor("no room to build a template")
+        await self._refuse_below_floor("no room to build a template")
         path = self._templates / f".staging-{secrets.token_hex(8)}"
         self._live.add(path.name)
         try:
@@ -156,9 +160,14 @@ class Store:
         for link in self._tags.glob("*/.*"):
             link.unlink()
 
-    def _refuse_below_floor(self, what: str) -> None:
-        free = self.free_mib()
-        if free < self._floor_mib:
+    async def _refuse_below_floor(self, what: str) -> None:
+        for _ in range(RECLAIM_TRIES):
+            if self.free_mib() >= self._floor_mib:
+                return
+            # btrfs gives back what was deleted only with its commits, 30 s apart by default
+            await self._guarded("commit the pool", lambda: disk_btrfs.commit(self.pool))
+            await asyncio.sleep(RECLAIM_PAUSE_S)
+        if (free := self.free_mib()) < self._floor_mib:
             raise DiskFull(what, free, self._floor_mib)
 
     async def _guarded(self, what: str, work: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 _SUBVOL_CREATE = 0x5000940E  # _IOW(0x94, 14, 4096 bytes)
 _SNAP_DESTROY = 0x5000940F
+_SYNC = 0x9408  # _IO(0x94, 8)
 _SNAP_CREATE_V2 = 0x50009417
 _SUBVOL_GETFLAGS = 0x80089419  # _IOR(0x94, 25, u64)
 _SUBVOL_SETFLAGS = 0x4008941A
@@ -61,6 +62,12 @@ def destroy(path: Path) -> None:
             fcntl.ioctl(parent, _SNAP_DESTROY, _arguments("q4088s", 0, path))
         except FileNotFoundError:
             return
+
+
+def commit(path: Path) -> None:
+    """Write the file system's state out now; frees what the cleaner has dropped and wakes the cleaner again."""
+    with _Directory(path) as handle:
+        fcntl.ioctl(handle, _SYNC)
 
 
 def make_read_only(path: Path) -> None:
