@@ -84,6 +84,7 @@ APT_CONF = """\
 Acquire::Retries "0";
 Acquire::http::Timeout "5";
 Acquire::https::Timeout "5";
+APT::Install-Recommends "false";
 """
 FILES: dict[str, tuple[str, int]] = {
     "etc/hostname": ("sandbox\n", 0o644),
@@ -96,6 +97,7 @@ FILES: dict[str, tuple[str, int]] = {
     "etc/sudoers.d/user": ("user ALL=(ALL:ALL) NOPASSWD: ALL\n", 0o440),
     "etc/pip.conf": (PIP_CONF, 0o644),
     "etc/apt/apt.conf.d/90space": (APT_CONF, 0o644),
+    "etc/dpkg/dpkg.cfg.d/90space": ("".join(f"path-exclude={pattern}\n" for pattern in EXCLUDED), 0o644),
     "etc/apt/sources.list": ("# Filled in by a grant; a sandbox without one has no package source.\n", 0o644),
     "usr/local/bin/pip": (PIP_WRAPPER.format(name="pip"), 0o755),
     "usr/local/bin/pip3": (PIP_WRAPPER.format(name="pip3"), 0o755),
@@ -106,6 +108,7 @@ REMOVED = (
     "etc/apt/auth.conf",
     "etc/apt/auth.conf.d/*",
     "etc/apt/sources.list.d/*",
+    "etc/dpkg/dpkg.cfg.d/99mmdebstrap",  # would leave a sandbox's own packages half written after a checkpoint
     "etc/ssh/ssh_host_*",
     "root/.bash_history",
     "tmp/*",
