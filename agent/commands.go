@@ -13,6 +13,7 @@ const (
 	keptCommands   = 1024 // how many finished commands are remembered
 	keptRings      = 16   // and of how many of these the output; 16 rings are 64 MiB at the very worst
 	streamGrace    = 5 * time.Second
+	drainBytes     = 1 << 20 // the largest pipe an unprivileged process can make
 	watcherBacklog = 256
 )
 

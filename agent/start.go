@@ -234,9 +234,28 @@ func pumpOne(c *command, kind byte, file *os.File) {
 		if n > 0 {
 			c.ring.output(kind, buffer[:n])
 		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			drain(c, kind, file, buffer)
+		}
 		if err != nil {
 			return
 		}
+	}
+}
+
+// drain takes what already stands in the pipe when the grace ends: a slow reader may have kept us from it until now.
+func drain(c *command, kind byte, file *os.File, buffer []byte) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return
+	}
+	for range drainBytes / chunkBytes {
+		n := 0
+		_ = raw.Control(func(fd uintptr) { n, _ = syscall.Read(int(fd), buffer) })
+		if n <= 0 {
+			return
+		}
+		c.ring.output(kind, buffer[:n])
 	}
 }
 
