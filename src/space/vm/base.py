@@ -27,7 +27,7 @@ class MachineSpec:
     kernel: Path
     initramfs: Path
     disk: Path
-    netns: str  # a name under /run/netns
+    netns: str  # a name under /run/netns; empty: no network device and a namespace of its own with nothing in it
     uid: int  # unique among the machines of this node; also used as gid
     boot_args: str = ""
     taps: tuple[int, int] | None = None  # (egress, control); the driver duplicates them, the caller closes its own

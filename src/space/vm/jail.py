@@ -48,7 +48,8 @@ def enter_groups(plan: Plan) -> None:
         fd = os.open(plan.netns, os.O_RDONLY | os.O_CLOEXEC)
         linux.setns(fd, linux.CLONE_NEWNET)
         os.close(fd)
-    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS)
+    network = 0 if plan.netns else linux.CLONE_NEWNET  # never the host's
+    linux.unshare(network | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS)
 
 
 def run(plan: Plan, fds: list[int], log: int) -> None:

@@ -116,7 +116,7 @@ class QemuDriver:
             root=str(folder / "root"),
             binds=await asyncio.to_thread(qemu_args.binds_for, spec, self.isolation),
             devices=["null", "urandom"] + (["kvm"] if self.isolation == "kvm" else []),
-            netns=f"/run/netns/{spec.netns}",
+            netns=f"/run/netns/{spec.netns}" if spec.netns else None,
             cgroup=[str(path) for path in group],
             uid=spec.uid,
             fsize=spec.disk.stat().st_size + SPARE_MIB * MIB,
@@ -128,6 +128,8 @@ class QemuDriver:
         sockets = [stack.enter_context(_listen(folder / name)) for name in ("qmp.sock", "console.sock")]
         disk = os.open(spec.disk, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         stack.callback(os.close, disk)
+        if not spec.netns:
+            return [*(one.fileno() for one in sockets), disk]
         taps = spec.taps or await self._open_taps(spec.netns, stack)
         return [*(one.fileno() for one in sockets), disk, *taps]
 

@@ -44,12 +44,21 @@ def command_line(spec: MachineSpec, isolation: Isolation, tsc_khz: int | None) -
         *("-chardev", "socket,id=qmp,fd=3,server=on,wait=off", "-mon", "chardev=qmp,mode=control"),
         *("-chardev", "socket,id=console,fd=4,server=on,wait=off", "-serial", "chardev:console"),
         *("-add-fd", "fd=5,set=1", *_disk(spec)),
-        *("-netdev", "tap,id=egress,fd=6,vhost=off"),
-        *("-device", f"virtio-net-device,netdev=egress,mac={MAC_EGRESS}"),
-        *("-netdev", "tap,id=control,fd=7,vhost=off"),
-        *("-device", f"virtio-net-device,netdev=control,mac={MAC_CONTROL}"),
+        *(_network() if spec.netns else ()),
         *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-device,rng=rng"),
         *("-sandbox", SANDBOX),
+    ]
+
+
+def _network() -> list[str]:
+    cards = (("egress", 6, MAC_EGRESS), ("control", 7, MAC_CONTROL))
+    return [
+        word
+        for name, fd, mac in cards
+        for word in (
+            *("-netdev", f"tap,id={name},fd={fd},vhost=off"),
+            *("-device", f"virtio-net-device,netdev={name},mac={mac}"),
+        )
     ]
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,6 +37,7 @@ class QemuMachine:
         self.shutdown: str | None = None
         self._exit: ExitInfo | None = None
         self._waiting = asyncio.Lock()
+        self._killed = False
 
     @property
     def id(self) -> str:
@@ -76,6 +78,8 @@ class QemuMachine:
         code, number = how or (None, 0)
         if number:
             return ExitInfo(None, "host-signal", number)
+        if self.shutdown is None and self._killed:
+            return ExitInfo(None, "host-signal", signal.SIGKILL)
         if self.shutdown is None:
             return ExitInfo(code, "host-error" if code else "lost")
         if self.shutdown == "guest-reset":
@@ -86,6 +90,7 @@ class QemuMachine:
         return ExitInfo(code, reason if reason in get_args(ExitReason) else "host-error")  # type: ignore[arg-type]
 
     async def kill(self) -> None:
+        self._killed = not self._process.ended
         self._process.kill()
         try:
             async with asyncio.timeout(KILL_S):
