@@ -94,7 +94,6 @@ def test_fetch_options_pass_on_proxies_and_nothing_else() -> None:
         'APT::Architecture "amd64";\nAcquire::Retries "3";\n'
     )
     assert sources.fetch_options(dump) == [
-        'Acquire::http ""',
         'Acquire::http::Proxy "http://proxy.example.invalid:3128"',
         'Acquire::Retries "3"',
     ]
