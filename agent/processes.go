@@ -67,6 +67,9 @@ func (a *agent) resizeCommand(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, map[string]any{})
 }
 
+// snapshotBatch commands fit one frame: an entry is below 512 bytes.
+const snapshotBatch = 100
+
 // watch follows all commands: first a snapshot, then every start and exit.
 func (a *agent) watch(w http.ResponseWriter, r *http.Request) {
 	if !wantsUpgrade(r) {
@@ -99,11 +102,10 @@ func (a *agent) watch(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
-	if frames.event(0, map[string]any{"type": "snapshot_begin", "epoch": t.epoch, "count": len(all)}) != nil {
-		return
-	}
-	for _, c := range all {
-		if frames.event(0, map[string]any{"type": "snapshot", "process": c}) != nil {
+	for first := true; first || len(all) > 0; first = false {
+		part := all[:min(len(all), snapshotBatch)]
+		all = all[len(part):]
+		if frames.event(0, map[string]any{"type": "snapshot", "epoch": t.epoch, "processes": part}) != nil {
 			return
 		}
 	}

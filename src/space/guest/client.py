@@ -190,7 +190,7 @@ class GuestClient:
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[Event]]:
-        """Every command's start and exit: first ``snapshot_begin`` and one ``snapshot`` each, then the changes."""
+        """Every command's start and exit: first ``snapshot`` events with ``processes``, then the changes."""
         async with self._upgraded("GET", "/v1/watch", None) as stream:
             yield _events(Attachment(stream))
 
