@@ -138,7 +138,7 @@ class Watcher:
     async def _take(self, sandbox: str, event: Event, told: dict[str, str]) -> None:
         if event.type == "snapshot":
             for process in event.fields.get("processes", []):
-                await self._tell(sandbox, str(process["state"]), process, told)
+                await self._tell(sandbox, str(process.get("state")), process, told)
         elif event.type == "process_started":
             await self._tell(sandbox, "running", event.fields, told)
         elif event.type == "process_exited":
