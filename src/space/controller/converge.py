@@ -82,7 +82,7 @@ async def _nodes(tx: Transaction) -> list[Node]:
 
 
 def _node(row: Record, use: Record | None, templates: dict[str, str]) -> Node:
-    capacity = cast(dict[str, int], row["capacity"])
+    capacity = cast("dict[str, int]", row["capacity"])
     return Node(
         id=row["id"],
         ready=row["state"] == "ready",
