@@ -18,7 +18,8 @@ case "$role" in operator | member) ;; *) echo "--role is operator or member" >&2
 hex() { od -An -vtx1 -N "$1" /dev/urandom | tr -d ' \n'; }
 digits=$(hex 20)
 hash=$(printf %s "$digits" | sha256sum | cut -d' ' -f1)
-echo "key (shown once): space_$digits" >&2
+# A comment to SQL, so the whole output can go to psql; only the hash is stored.
+echo "-- key (shown once): space_$digits"
 cat <<SQL
 insert into organisations (id) values ('$org') on conflict do nothing;
 insert into api_keys (id, org_id, name, role, key_sha256, created_by)

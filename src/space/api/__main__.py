@@ -58,7 +58,8 @@ async def main(settings: Settings) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop)
         running = [tasks.spawn(f"server {server.config.port}", server.serve()) for server in servers]
-        while not all(server.started for server in servers) and not any(task.done() for task in running):
+        # uvicorn tells of its start only by this attribute.
+        while not all(server.started for server in servers) and not any(task.done() for task in running):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         logs.get_logger().info("ready", action="ready", port=settings.api_port)
         await asyncio.wait(running)

@@ -62,7 +62,7 @@ class Edge:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > MAX_BODY:
-                raise RequestTooLarge(f"the body is larger than {MAX_BODY} bytes")
+                raise RequestTooLarge(f"the body is larger than {MAX_BODY} bytes")  # noqa: TRY301
             return message
 
         async def stamped(message: Message) -> None:
@@ -76,7 +76,7 @@ class Edge:
         try:
             length = headers.get(b"content-length", b"0")
             if length.isdigit() and int(length) > MAX_BODY:
-                raise RequestTooLarge(f"the body is larger than {MAX_BODY} bytes")
+                raise RequestTooLarge(f"the body is larger than {MAX_BODY} bytes")  # noqa: TRY301
             await self._app(scope, counted, stamped)
         except SpaceError as error:
             await problem(error, request_id)(scope, receive, stamped)

@@ -69,7 +69,7 @@ async def create_command(sandbox_id: str, body: CreateCommand, request: Request,
 
 
 @router.get("")
-async def list_commands(
+async def list_commands(  # noqa: PLR0917 (FastAPI passes by name)
     sandbox_id: str, parts: P, who: Who, limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=300)] = None,
     state: Literal["created", "running", "exited", "failed", "lost"] | None = None,

@@ -119,7 +119,7 @@ async def _start(tx: Transaction, who: Principal, sandbox_id: str, kind: str, ev
 
 
 @router.get("/sandboxes")
-async def list_sandboxes(
+async def list_sandboxes(  # noqa: PLR0917 (FastAPI passes by name)
     request: Request, parts: P, who: Who, limit: Limit = 50, cursor: Cursor = None,
     state: State | None = None, template: Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]*$")] = None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -248,7 +248,7 @@ def _show_event(row: Record) -> dict[str, Any]:
 
 
 @router.get("/sandboxes/{sandbox_id}/timeline")
-async def timeline(
+async def timeline(  # noqa: PLR0917 (FastAPI passes by name)
     sandbox_id: str, parts: P, who: Who, limit: Limit = 50,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$")] = None, follow: bool = False,
 ) -> Any:  # fmt: skip
