@@ -27,7 +27,8 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def launch(*words: str, show: list[Path]) -> subprocess.CompletedProcess[str]:
     shown = [word for path in show for word in ("--show", str(path))]
     return subprocess.run(
-        [sys.executable, "-m", "space.supervisor.launch", "--uid", str(NOBODY), "--gid", str(NOBODY), *shown, "--", *words],
+        [sys.executable, "-m", "space.supervisor.launch", "--uid", str(NOBODY), "--gid", str(NOBODY), *shown, "--",
+         *words],
         capture_output=True, text=True, check=False, timeout=30,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from space.base.settings import Settings
+from space.cli import context
 from space.cli.output import err, out, progress, show_json, show_table
 from space.cli.problems import CliError
 from space.cli.shared import JsonFlag
@@ -26,9 +27,12 @@ def up(
 ) -> None:
     """Start the whole platform on this host: database, api, controller, dataplane, worker."""
     _root("up")
-    from space.supervisor import start  # noqa: PLC0415 - the server side is loaded by `up` alone
+    from space.supervisor import start
 
-    raise typer.Exit(start.up(Settings.load(), detach=detach, json=json))
+    def save(api_url: str, data_plane_url: str, api_token: str, template: str) -> str:
+        return str(context.save(context.Context(api_url, data_plane_url, api_token, template)))
+
+    raise typer.Exit(start.up(Settings.load(), detach=detach, json=json, save=save))
 
 
 def down(
@@ -37,7 +41,7 @@ def down(
 ) -> None:
     """Stop the platform and delete its machines."""
     _root("down")
-    from space.supervisor import stop  # noqa: PLC0415
+    from space.supervisor import stop
 
     settings = Settings.load()
     with progress("stopping", quiet=json):
@@ -50,7 +54,7 @@ def down(
 
 def status(json: JsonFlag = False) -> None:
     """Show which parts run on this host."""
-    from space.supervisor import stop  # noqa: PLC0415
+    from space.supervisor import stop
 
     report = stop.status(Settings.load())
     if json:
@@ -68,7 +72,7 @@ def doctor(
     json: JsonFlag = False,
 ) -> None:
     """Say what is missing on this host and the command that mends it."""
-    from space.supervisor import checks  # noqa: PLC0415
+    from space.supervisor import checks
 
     found = [c for c in checks.all_checks(Settings.load().state_dir) if topic in (None, c.name)]
     if not found:
@@ -90,7 +94,7 @@ KVM_WORDS = """
 With KVM the machine's kernel runs on virtualised hardware and QEMU's security support covers the boundary. Without it
 QEMU emulates every instruction: several times slower, and QEMU's own policy promises no isolation there. What counts
 then is the jail around the machine's process (own uid, empty root, no capabilities, seccomp, cgroup). Every sandbox
-says which it got: isolation: kvm or emulated. `space up` boots a guest to find out, as /dev/kvm alone proves nothing."""
+says which it got: isolation: kvm or emulated. `space up` boots a guest to find out: /dev/kvm alone proves nothing."""
 
 
 def logs(

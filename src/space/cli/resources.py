@@ -52,7 +52,7 @@ def sandbox_ls(
 
 
 @sandbox_app.command("create")
-def sandbox_create(
+def sandbox_create(  # noqa: PLR0917 - typer reads options from the parameters
     template: Annotated[str | None, typer.Option(help="Template, name:tag.")] = None,
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
     timeout: Annotated[str, typer.Option(help="Deadline, e.g. 30m.")] = "5m",
@@ -136,7 +136,7 @@ def template_build(
     """Build the seed template on this host (root). Recipes come with a later issue."""
     if name not in ("seed", "seed:latest"):
         raise CliError(f"cannot build {name}", "only seed:latest can be built so far; recipes are not there yet")
-    from space.supervisor import template  # noqa: PLC0415 - root and build tools only for this command
+    from space.supervisor import template
 
     manifest = template.build_here()
     if json:

@@ -86,7 +86,7 @@ def _in_sandbox(sandbox: str | None, template: str | None, life: str, keep: bool
         raise
 
 
-def run(
+def run(  # noqa: PLR0917 - typer reads options from the parameters
     command: Annotated[list[str], typer.Argument(help="The command and its arguments; no shell is added.")],
     sandbox: Sandbox = None,
     template: Template = None,

@@ -1,4 +1,4 @@
-"""What this host must have; each failed check carries the line that mends it. Shared by `doctor` and `up`."""
+"""What this host must have; each failed check carries the line that mends it. For `doctor` and `up`."""
 
 import os
 import shutil

@@ -1,8 +1,8 @@
 """Become another uid, see the program's files even where they lie under a closed directory, and run a program.
 
-``python -m space.supervisor.launch --uid N --gid N [--show PATH]... -- PROGRAM ARG...`` is run by root. Python and this
-source may lie below a directory that other uids cannot enter (``/root`` is 0700). Instead of opening that directory, a
-private mount namespace lays an empty tmpfs over the first closed ancestor and puts exactly the shown paths back.
+``python -m space.supervisor.launch --uid N --gid N [--group N]... [--show PATH]... -- PROGRAM`` is run by root.
+Python and this source may lie below a directory that other uids cannot enter (``/root`` is 0700). Instead of opening
+that directory, a private mount namespace lays an empty tmpfs over the first closed ancestor and puts exactly the shown paths back.
 It imports only the standard library, as it runs before every start of a part.
 """
 
@@ -71,10 +71,10 @@ def show_only(paths: Iterable[Path]) -> None:
         os.close(descriptor)
 
 
-def become(uid: int, gid: int) -> None:
-    """Drop to ``uid`` for good: no other groups, no way back by a setuid program, and end with the parent."""
+def become(uid: int, gid: int, groups: Iterable[int] = ()) -> None:
+    """Drop to ``uid`` for good: only the given groups, no way back by a setuid program, and end with the parent."""
     libc = ctypes.CDLL(None, use_errno=True)
-    os.setgroups([])
+    os.setgroups(list(groups))
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -88,13 +88,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="space-launch")
     parser.add_argument("--uid", type=int, required=True)
     parser.add_argument("--gid", type=int, required=True)
+    parser.add_argument("--group", type=int, action="append", default=[])
     parser.add_argument("--show", type=Path, action="append", default=[])
     parser.add_argument("program", nargs="+")
     options = parser.parse_args()
     show_only(options.show)
     os.chdir("/")
     os.umask(0o077)
-    become(options.uid, options.gid)
+    become(options.uid, options.gid, options.group)
     os.execvp(options.program[0], options.program)
 
 

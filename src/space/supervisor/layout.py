@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from space.base.settings import Settings
 from space.supervisor.launch import closed_ancestor
-from space.supervisor.users import API, CONTROLLER, DATAPLANE, POSTGRES, Account
+from space.supervisor.users import API, CONTROLLER, DATAPLANE, Account
 
 
 class LayoutError(Exception):
@@ -75,13 +75,15 @@ def make_directories(places: Places, accounts: dict[str, Account]) -> None:
             raise LayoutError(
                 f"{top} lies under {closed}, which the parts' own users cannot enter; choose another place"
             )
-    postgres, controller, dataplane = accounts[POSTGRES], accounts[CONTROLLER], accounts[DATAPLANE]
-    _directory(places.state / "postgres", 0o700, postgres.uid, postgres.gid)
-    _directory(places.run / "postgres", 0o755, postgres.uid, postgres.gid)
+    controller, dataplane = accounts[CONTROLLER], accounts[DATAPLANE]
+    _directory(places.state / "postgres", 0o755)  # root's; the data folder in it is space-postgres's alone
     _directory(places.state / "keys", 0o755)
     _directory(places.ca, 0o750, controller.uid, controller.gid)
     _directory(places.node, 0o700)
     _directory(places.log, 0o755)
+    link = places.log / "postgres.log"
+    if not link.is_symlink():
+        link.symlink_to("../postgres/data.log")
     _directory(places.run / "worker", 0o750, 0, dataplane.gid)
     # Where an unprivileged part may write at all.
     for name in (API, CONTROLLER, DATAPLANE):

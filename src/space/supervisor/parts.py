@@ -29,19 +29,21 @@ class PartSpec:
     module: str
     env: Mapping[str, str]
     account: Account | None  # None: root
+    groups: tuple[int, ...] = ()
 
 
 def command_of(spec: PartSpec) -> list[str]:
     """Build the command line that starts the part, through the launcher unless it stays root."""
     program = [sys.executable, "-m", spec.module]
-    return program if spec.account is None else as_account(spec.account, program)
+    return program if spec.account is None else as_account(spec.account, program, spec.groups)
 
 
-def as_account(account: Account, program: list[str]) -> list[str]:
+def as_account(account: Account, program: list[str], groups: tuple[int, ...] = ()) -> list[str]:
     """Wrap ``program`` so that it runs as ``account`` and sees the code's files."""
     shown = [word for path in code_paths() for word in ("--show", str(path))]
     launch = [sys.executable, "-m", "space.supervisor.launch", "--uid", str(account.uid), "--gid", str(account.gid)]
-    return [*launch, *shown, "--", *program]
+    joined = [word for group in groups for word in ("--group", str(group))]
+    return [*launch, *joined, *shown, "--", *program]
 
 
 class LogFile:

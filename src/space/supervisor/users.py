@@ -1,11 +1,14 @@
 """The system users under which the parts run; made when missing and never removed, as files may be theirs."""
 
+import grp
 import pwd
 from dataclasses import dataclass
 
 from space.base.commands import run
 
 POSTGRES, API, CONTROLLER, DATAPLANE = "space-postgres", "space-api", "space-controller", "space-dataplane"
+# Who may pass through the folder of the database's socket.
+DATABASE_GROUP = "space-database"
 NAMES = (POSTGRES, API, CONTROLLER, DATAPLANE)
 
 
@@ -40,3 +43,12 @@ async def ensure() -> dict[str, Account]:
         assert account is not None
         accounts[name] = account
     return accounts
+
+
+async def ensure_database_group() -> int:
+    """Make the group of the database's clients when missing; give its number."""
+    try:
+        return grp.getgrnam(DATABASE_GROUP).gr_gid
+    except KeyError:
+        await run(["groupadd", "--system", DATABASE_GROUP])
+        return grp.getgrnam(DATABASE_GROUP).gr_gid
