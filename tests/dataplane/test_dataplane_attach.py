@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import World
+    from tests.dataplane.conftest import World
 else:
     World = Any
 

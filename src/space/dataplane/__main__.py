@@ -5,8 +5,11 @@ the worker's connections end. Commands in sandboxes go on.
 """
 
 import asyncio
+import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 import uvloop
@@ -35,6 +38,18 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._attacher = attacher
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End by SIGTERM and SIGINT in our own order; the server's way would raise them again before we are done."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         await super().startup(sockets)
@@ -47,8 +62,8 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT."""
+async def serve(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT and give 0; give 1 when a side task died."""
     key = load_public_key((settings.state_dir / "keys" / "data-plane.pub").read_bytes())
     link = WorkerLink(settings.run_dir / "worker" / "worker.sock")
     guests, watcher = Guests(link), Watcher(link)
@@ -68,7 +83,10 @@ async def serve(settings: Settings) -> None:
     )
     server = Server(config, attacher)
 
-    def fatal(_name: str, _error: BaseException) -> None:
+    died: list[str] = []
+
+    def fatal(name: str, _error: BaseException) -> None:
+        died.append(name)
         server.should_exit = True
 
     set_fatal(fatal)
@@ -78,6 +96,7 @@ async def serve(settings: Settings) -> None:
     finally:
         await watcher.stop()
         link.close()
+    return 1 if died or not server.started else 0
 
 
 def main() -> int:
@@ -85,8 +104,7 @@ def main() -> int:
     settings = Settings.load()
     setup("dataplane", json=settings.log_json, level=settings.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings))
-    return 0
+        return runner.run(serve(settings))
 
 
 if __name__ == "__main__":
