@@ -2,7 +2,8 @@
 
 ``python -m space.supervisor.launch --uid N --gid N [--group N]... [--show PATH]... -- PROGRAM`` is run by root.
 Python and this source may lie below a directory that other uids cannot enter (``/root`` is 0700). Instead of opening
-that directory, a private mount namespace lays an empty tmpfs over the first closed ancestor and puts exactly the shown paths back.
+that directory, a private mount namespace lays an empty tmpfs over the first closed ancestor and puts exactly the shown
+paths back.
 It imports only the standard library, as it runs before every start of a part.
 """
 
