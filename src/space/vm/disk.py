@@ -28,10 +28,9 @@ __all__ = ["DiskError", "DiskFull", "Store"]
 T = TypeVar("T")
 
 ROOTFS = "rootfs.ext4"
-RECLAIM_TRIES, RECLAIM_PAUSE_S = (
-    5,
-    0.1,
-)  # one to mark, one to drop, one to free, two spare; a full pool answers in 0.5 s
+# One commit to mark, one to drop, one to free, two spare: a pool that is really full says so in half a second.
+RECLAIM_TRIES = 5
+RECLAIM_PAUSE_S = 0.1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{32,128}")
 
@@ -64,7 +63,7 @@ class Store:
             await disk_pool.unmount(self._state_dir)
 
     def free_mib(self) -> int:
-        """Free space of the pool in MiB; that of deleted disks comes back with a later commit, which `clone` asks for."""
+        """Free space of the pool in MiB; that of deleted disks comes back with a commit, which `clone` asks for."""
         return shutil.disk_usage(self.pool).free // MIB
 
     # -- sandboxes
