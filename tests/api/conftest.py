@@ -60,7 +60,11 @@ async def api(postgres: TestServer, tmp_path: Path) -> AsyncIterator[Api]:
     async with postgres.database() as dsn:
         db = await Database.open(dsn)
         keys = {}
-        for name, org, role in (("operator", "one", "operator"), ("member", "one", "member"), ("other", "two", "operator")):
+        for name, org, role in (
+            ("operator", "one", "operator"),
+            ("member", "one", "member"),
+            ("other", "two", "operator"),
+        ):
             keys[name], sha256 = new_key()
             await db.execute("add_organisation", org_id=org)
             await db.fetchrow(

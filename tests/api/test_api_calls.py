@@ -152,7 +152,9 @@ async def test_commands(api: Any) -> None:
     assert refused.json()["code"] == "wrong_token_kind"
     listed = (await api.call("GET", f"/v1/sandboxes/{sandbox}/commands")).json()["items"]
     assert [item["id"] for item in listed] == [command["id"]]
-    answer = await api.call("POST", f"/v1/sandboxes/{sandbox}/commands/{command['id']}/signal", json={"signal": "SIGTERM"})
+    answer = await api.call(
+        "POST", f"/v1/sandboxes/{sandbox}/commands/{command['id']}/signal", json={"signal": "SIGTERM"}
+    )
     assert (answer.status_code, answer.json()["code"]) == (503, "platform_unavailable")  # no data plane runs here
     assert (await api.call("GET", f"/v1/sandboxes/{sandbox}/commands/cmdx")).json()["code"] == "command_not_found"
 
