@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import uuid
@@ -25,6 +26,7 @@ PACKAGES = (
     "iproute2",
     "jq",
     "less",
+    "libnss-myhostname",  # the name a sandbox gets at adopt resolves without a line in /etc/hosts; sudo asks for it
     "openssh-client",
     "procps",
     "python3",
@@ -232,6 +234,9 @@ def _settle(tree: Path) -> None:
         path.write_text(text)
         path.chmod(mode)
     (tree / "home/user").chmod(0o755)
+    # The machine's own name must not be asked of a network that may not be there.
+    switch = tree / "etc/nsswitch.conf"
+    switch.write_text(re.sub(r"(?m)^hosts:.*$", "hosts:          files myhostname dns", switch.read_text()))
 
 
 async def make_image(tree: Path, image: Path, packages: Sequence[str]) -> None:
