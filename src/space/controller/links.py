@@ -137,7 +137,7 @@ class NodeServer:
             async with self._db.transaction() as tx:
                 row = await tx.fetchrow("ctl_enrol_node", token_sha256=digest)
                 if row is None:
-                    raise ValueError("the enrolment token is unknown, used or expired")
+                    raise ValueError("the enrolment token is unknown, used or expired")  # noqa: TRY301 - rolls back
                 certificate = ca.sign_node(self._ca, message.csr.encode(), row["id"])
                 der = certificate.public_bytes(Encoding.DER)
                 await tx.execute(

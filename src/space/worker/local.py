@@ -110,7 +110,9 @@ class LocalServer:
             sent = socket.send_fds(client, [data], [stream.fileno()])
             await asyncio.get_running_loop().sock_sendall(client, data[sent:])
 
-    async def _handle(self, request: Any) -> tuple[dict[str, Any], socket.socket | None]:
+    async def _handle(  # noqa: PLR0911 - one return a verb
+        self, request: Any
+    ) -> tuple[dict[str, Any], socket.socket | None]:
         if isinstance(request, local.List):
             present = self._executor.present()
             return {

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from space.base.logs import get_logger
 from space.base.tasks import spawn
-from space.guest.client import AdoptRequest, GuestClient, GuestError, GuestUnreachable
+from space.guest.client import AdoptRequest, GuestClient
+from space.guest.errors import GuestError, GuestProtocolError, GuestUnreachable
 from space.vm.base import Machine, MachineError, MachineSpec
 from space.worker.parts import Parts
 from space.worker.records import Sandbox
@@ -97,7 +98,8 @@ async def _start(work: Work) -> None:
         work.machine = await work.parts.driver.start(
             MachineSpec(
                 id=work.id, vcpus=spec.vcpus, memory_mib=spec.memory_mib, kernel=work.template / "vmlinux",
-                initramfs=work.template / "initramfs", disk=work.parts.store.pool / "sandboxes" / work.id / "rootfs.ext4",
+                initramfs=work.template / "initramfs",
+                disk=work.parts.store.pool / "sandboxes" / work.id / "rootfs.ext4",
                 netns=record.netns, uid=record.uid, taps=taps,
             )
         )  # fmt: skip
@@ -127,7 +129,7 @@ async def _boot(work: Work) -> None:
         while True:
             try:
                 await guest.health(HEALTH_TRY_S)
-            except (GuestUnreachable, GuestError, OSError, TimeoutError):
+            except (GuestUnreachable, GuestError, GuestProtocolError, OSError, TimeoutError):
                 if ended.done():
                     raise StepFailed("boot", f"the machine ended: {ended.result().reason}") from None
                 if time.monotonic() > deadline:
