@@ -22,6 +22,7 @@ from space.vm import cgroup, qemu_args, tsc
 from space.vm.base import Isolation, MachineError, MachineSpec, Record
 from space.vm.console import Console
 from space.vm.jail import Plan
+from space.vm.net import NetworkError
 from space.vm.process import Process, start_time
 from space.vm.qemu_machine import QemuMachine, note_event, read_log, remove
 from space.vm.qmp import Qmp
@@ -136,7 +137,10 @@ class QemuDriver:
     async def _open_taps(self, netns: str, stack: contextlib.ExitStack) -> tuple[int, int]:
         if self.open_taps is None:
             raise MachineError("start", "neither the spec nor the driver has taps")
-        taps = await self.open_taps(netns)
+        try:
+            taps = await self.open_taps(netns)
+        except NetworkError as error:
+            raise MachineError("start", str(error)) from error
         for fd in taps:
             stack.callback(os.close, fd)
         return taps
