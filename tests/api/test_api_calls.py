@@ -68,7 +68,7 @@ async def test_bad_creates(api: Any, body: dict[str, Any], status: int, code: st
 
 
 async def test_who_may_call(api: Any) -> None:
-    token, _ = api.platform.sandbox_token({"id": "sbx1", "org_id": "one"}, ["commands"], 60)  # type: ignore[arg-type]
+    token, _ = api.platform.sandbox_token({"id": "sbx1", "org_id": "one"}, ["commands"], 60)
     for key, status, code in (
         ("space_" + "0" * 40, 401, "unauthenticated"), ("x", 401, "unauthenticated"), (token, 401, "wrong_token_kind"),
     ):  # fmt: skip

@@ -39,7 +39,7 @@ def test_every_operation_survives_generated_input(postgres: TestServer, tmp_path
         headers = {"Authorization": f"Bearer {plain}"}
         schema = schemathesis.openapi.from_dict(app.openapi())
         for result in schema.get_all_operations():
-            operation = result.ok()
+            operation = result.ok()  # type: ignore[union-attr]
 
             @settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
             @given(data=st.data())

@@ -66,7 +66,8 @@ async def test_wake_ups_survive_a_broken_connection(dsn: str) -> None:
     await connection.execute("select pg_notify('space_sandbox', 'one')")
     await asyncio.sleep(0.1)
     assert got == ["one"]
-    kill = "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()"
+    kill = "select pg_terminate_backend(pid) from pg_stat_activity"
+    kill += " where pid <> pg_backend_pid() and datname = current_database()"
     await connection.execute(kill)
     async with asyncio.timeout(20):
         while "" not in got:
@@ -89,7 +90,7 @@ async def test_a_lock_has_one_holder(dsn: str) -> None:
 
 async def test_a_transaction_is_all_or_nothing(dsn: str) -> None:
     db = await Database.open(dsn)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with db.transaction() as tx:
             await tx.execute("add_organisation", org_id="x")
             raise ZeroDivisionError

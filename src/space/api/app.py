@@ -62,7 +62,7 @@ class Edge:
             message = await receive()
             taken += len(message.get("body", b""))
             if taken > MAX_BODY:
-                raise RequestTooLarge(f"the body is larger than {MAX_BODY} bytes")  # noqa: TRY301
+                raise RequestTooLarge(f"the body is larger than {MAX_BODY} bytes")
             return message
 
         async def stamped(message: Message) -> None:
