@@ -103,7 +103,7 @@ class App:
     async def _start(self, request: Request, reply: Reply, command: str) -> None:
         grant = self._verifier.command(request.bearer(), command)
         try:
-            await self._attacher.start(grant, command, request.request_id)
+            await self._attacher.start(grant, command, request)
         except NotStartedError as error:
             raise CommandStartFailed(f"{error.code}: {error.path or error.message}") from error
         await reply.json(200, {"id": command, "started": True})

@@ -82,43 +82,46 @@ class Attacher:
             if error.status == 409:
                 return None
             raise
+        if document.get("state", "created") != "created":
+            return None  # it ran once; a machine that has forgotten it must not run it again
         spec: dict[str, Any] = document["spec"]
         return StartSpec(**{name: spec[name] for name in SPEC_FIELDS if spec.get(name) is not None})
 
     async def _enter(
-        self, stack: AsyncExitStack, grant: Grant, command: str, spec: StartSpec | None, cursor: str | None
+        self, stack: AsyncExitStack, grant: Grant, command: str, spec: StartSpec | None, request: Request
     ) -> tuple[Attachment, int]:
         client, epoch = await stack.enter_async_context(self._guests.client(grant.sandbox))
-        after = events.after_of(cursor, epoch)
+        after = events.after_of(request.query.get("after"), epoch)
+        follow = request.method == "GET"
         try:
             async with asyncio.timeout(REPLY_S):
                 attachment = await stack.enter_async_context(client.attach(command, spec=spec, after=after))
         except (TimeoutError, GuestGoneError) as error:
             raise GuestUnreachable from error
         except GuestError as error:
-            raise await self._refusal(error, grant, command, epoch, started=spec is None) from error
+            raise await self._refusal(error, grant, command, epoch, follow=follow) from error
         self._remember(command)
         self._watcher.ensure(grant.sandbox)
         self._watcher.active(grant.sandbox)
         return attachment, epoch
 
-    async def _refusal(self, error: GuestError, grant: Grant, command: str, epoch: int, *, started: bool) -> Exception:
+    async def _refusal(self, error: GuestError, grant: Grant, command: str, epoch: int, *, follow: bool) -> Exception:
         if error.code in START_FAILURES:
             await self._watcher.start_failed(command, grant.sandbox, error.code)
             return NotStartedError(error, epoch)
         if error.code != "unknown_process":
             return GuestUnreachable(f"the guest refused: {error.code}")
-        if started and command in self._known:
+        if not follow or command in self._known:
             return CommandNotFound("the sandbox knows this command no more")
         return StateConflict(
             "the command was not started", hint="POST to the same address starts it; GET only follows."
         )
 
-    async def start(self, grant: Grant, command: str, request_id: str) -> None:
+    async def start(self, grant: Grant, command: str, request: Request) -> None:
         """Start the command and let it run alone. Raises NotStartedError."""
-        spec = await self._spec(grant, command, request_id)
+        spec = await self._spec(grant, command, request.request_id)
         async with AsyncExitStack() as stack:
-            await self._enter(stack, grant, command, spec, None)
+            await self._enter(stack, grant, command, spec, request)
 
     async def serve(self, request: Request, reply: Reply, grant: Grant, command: str) -> None:
         """Answer an attach: POST starts at its first time, GET only follows."""
@@ -127,7 +130,7 @@ class Attacher:
         spec = await self._spec(grant, command, request.request_id) if request.method == "POST" else None
         async with AsyncExitStack() as stack:
             try:
-                attachment, epoch = await self._enter(stack, grant, command, spec, cursor)
+                attachment, epoch = await self._enter(stack, grant, command, spec, request)
             except NotStartedError as error:
                 await reply.begin(b"application/x-ndjson")
                 fields: dict[str, Any] = {"code": error.code, "path": error.path, "message": error.message}
