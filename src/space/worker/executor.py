@@ -124,6 +124,8 @@ class Executor:
         self.parts = parts
         self._report = report
         self.keepers: dict[str, Keeper] = {}
+        # Failed here: asked for again with the same epoch, the failure is told again, never a new machine made.
+        self._failed: dict[str, SandboxReport] = {}
 
     def adopt(self, record: Sandbox, machine: Machine | None) -> None:
         """Go on with a sandbox of an earlier life."""
@@ -135,7 +137,10 @@ class Executor:
         if keeper is not None:
             keeper.take(assign)
         elif assign.desired == "deleted":
+            self._failed.pop(assign.sandbox, None)
             self._report(SandboxReport(sandbox=assign.sandbox, epoch=assign.epoch, state="deleted"))
+        elif (failed := self._failed.get(assign.sandbox)) is not None and failed.epoch == assign.epoch:
+            self._report(failed)
         else:
             self._keep(Keeper(self.parts, Sandbox(assign=assign), self._report))
 
@@ -157,7 +162,12 @@ class Executor:
     def _keep(self, keeper: Keeper) -> None:
         self.keepers[keeper.work.id] = keeper
         keeper.task = spawn(f"keep {keeper.work.id}", keeper.run())
-        keeper.task.add_done_callback(lambda _: self.keepers.pop(keeper.work.id, None))
+        keeper.task.add_done_callback(lambda _: self._ended(keeper))
+
+    def _ended(self, keeper: Keeper) -> None:
+        self.keepers.pop(keeper.work.id, None)
+        if keeper.reported is not None and keeper.reported.state == "failed":
+            self._failed[keeper.work.id] = keeper.reported
 
     async def close(self) -> None:
         """Stop the tasks; machines that run go on and are adopted by the next worker."""
