@@ -21,7 +21,9 @@ def find_go() -> str:
             candidate = Path(entry).parents[2] / "bin" / "go" if len(Path(entry).parents) > 2 else None
             if candidate is not None and candidate.is_file():
                 return str(candidate)
-        raise RuntimeError("the guest agent needs a Go compiler (1.24 or newer): none on PATH or in the build environment")
+        raise RuntimeError(
+            "the guest agent needs a Go compiler (1.24 or newer): none on PATH or in the build environment"
+        )
     return found
 
 
