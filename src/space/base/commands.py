@@ -113,6 +113,6 @@ async def _reap(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # wait() returns only after the pipes are at their end; a reader that gave up (too much output) never gets there.
+        # wait() returns only when the pipes are at their end; a reader that gave up never gets there.
         process._transport.close()  # type: ignore[attr-defined]
         await process.wait()
