@@ -4,14 +4,14 @@ import gc
 import importlib.util
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 # Folders whose tests start machines, mount, or make namespaces. Elsewhere a comparison would only cost time.
-ROOMS = {"vm", "vm_net", "vm_disk", "worker", "e2e", "supervisor", "machines", "templates"}
+ROOMS = {"vm_machine", "vm_net", "vm_disk", "worker", "e2e", "supervisor", "templates"}
 SETTLE_S = 3.0  # the kernel ends namespaces, loop devices and killed processes a moment after the call returns
 
 
@@ -28,6 +28,22 @@ def _load_host() -> ModuleType:
 
 
 host = _load_host()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require", action="store_true", help="a test skipped for a missing part is a failure")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With --require (as CI runs), a skip is a failure: a missing part must not look like a passing one."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--require"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and --require was given: {report.longrepr}"
+    return report
 
 
 def _room(path: Path) -> str:

@@ -1,7 +1,6 @@
 """The real ASGI application on a real PostgreSQL, with keys of two organisations and a node that has the template."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,6 @@ import asyncpg
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.postgres import TestServer, server
 
 from space.api.app import make_app

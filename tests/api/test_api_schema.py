@@ -1,7 +1,6 @@
 """Generated requests over the whole OpenAPI document: never a 500, every refusal a catalogued problem."""
 
 import asyncio
-import sys
 from pathlib import Path
 
 import httpx
@@ -9,8 +8,6 @@ import schemathesis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.postgres import TestServer
 
 from space.api.app import make_app

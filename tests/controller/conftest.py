@@ -4,22 +4,19 @@ import asyncio
 import hashlib
 import json
 import ssl
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.postgres import server
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from postgres import server  # noqa: E402
-
-from space.base.settings import Settings  # noqa: E402
-from space.controller import ca  # noqa: E402
-from space.controller.app import Controller  # noqa: E402
-from space.store import Database  # noqa: E402
-from space.wire.lines import MAX_LINE, Lines  # noqa: E402
+from space.base.settings import Settings
+from space.controller import ca
+from space.controller.app import Controller
+from space.store import Database
+from space.wire.lines import MAX_LINE, Lines
 
 
 @dataclass
@@ -73,7 +70,8 @@ class Rig:
     async def sandbox(self, sandbox: str, template: str = "seed:latest") -> None:
         await self.sql.execute("insert into organisations (id) values ('org1') on conflict do nothing")
         await self.sql.execute(
-            "insert into sandboxes (id, org_id, template, vcpus, memory_mib, disk_mib, timeout_ms, created_by, expires_at)"
+            "insert into sandboxes"
+            " (id, org_id, template, vcpus, memory_mib, disk_mib, timeout_ms, created_by, expires_at)"
             " values ($1, 'org1', $2, 1, 512, 1024, 60000, 'key1', now() + interval '1 minute')",
             sandbox,
             template,

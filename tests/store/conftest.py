@@ -1,13 +1,9 @@
 """One embedded server for the store's tests."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.postgres import TestServer, server
 
 

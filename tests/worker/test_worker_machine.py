@@ -3,20 +3,17 @@
 import asyncio
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.seed import seed_dir
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from seed import seed_dir  # noqa: E402
-
-from space.base.settings import Settings  # noqa: E402
-from space.guest.client import GuestClient  # noqa: E402
-from space.vm.disk import Store  # noqa: E402
-from space.wire.node import Assign, Spec  # noqa: E402
-from space.worker.app import Worker  # noqa: E402
+from space.base.settings import Settings
+from space.guest.client import GuestClient
+from space.vm.disk import Store
+from space.wire.node import Assign, Spec
+from space.worker.app import Worker
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the worker needs root")
 
@@ -47,7 +44,7 @@ async def test_create_dial_delete(tmp_path: Path) -> None:
     worker = Worker(settings)
     await _publish(worker.store, seed)
     reports: list[Any] = []
-    worker.link.report = reports.append  # type: ignore[method-assign]
+    worker.link.report = reports.append  # type: ignore[method-assign, assignment]
     try:
         await worker.open()
         executor, template = worker.executor, worker._templates()[0]
