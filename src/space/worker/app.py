@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import pwd
@@ -29,13 +30,19 @@ RESERVE_MIB = 1024  # the control plane and the host's own services
 TEMPLATE_WAIT_S = 2.0  # `space up` may still be building the first one
 
 
+def namespace_prefix(state_dir: Path) -> str:
+    """The start of this worker's namespace names: two workers of one host, told apart by their state directories,
+    must not take each other's namespaces for leftovers."""
+    return f"space-{hashlib.sha256(os.fsencode(state_dir.resolve())).hexdigest()[:6]}-"
+
+
 class Worker:
     """A node's worker; `open` returns when it takes work."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.store = Store(settings.state_dir, size_mib=settings.pool_size_mib, floor_mib=settings.pool_floor_mib)
-        self.network = Network()
+        self.network = Network(prefix=namespace_prefix(settings.state_dir))
         self.link = ControllerLink(settings, self._hello)
         self.executor: Executor | None = None
         self._local: LocalServer | None = None
