@@ -22,8 +22,8 @@ class Context:
 
 
 def home_of(user: str | None) -> Path:
-    """Home of ``user``, or of the running uid."""
-    return Path((pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())).pw_dir)
+    """Home of ``user``, or else ``$HOME``, as every other tool reads it."""
+    return Path(pwd.getpwnam(user).pw_dir) if user else Path.home()
 
 
 def context_file(user: str | None = None) -> Path:
