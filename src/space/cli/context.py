@@ -52,7 +52,7 @@ def load(settings: Settings) -> Context:
 
 def _stored() -> dict[str, str]:
     try:
-        found = json.loads(context_file().read_text())
+        found = json.loads(context_file(invoking_user()).read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -69,7 +69,7 @@ def save(context: Context, user: str | None = None) -> Path:
     """
     owner = user if user is not None else invoking_user()
     entry = pwd.getpwnam(owner) if owner else pwd.getpwuid(os.getuid())
-    here = os.open(entry.pw_dir, os.O_DIRECTORY | os.O_RDONLY)
+    here = os.open(home_of(owner), os.O_DIRECTORY | os.O_RDONLY)
     try:
         for name in (".config", "space"):
             here = _enter(here, name, entry.pw_uid, entry.pw_gid)
