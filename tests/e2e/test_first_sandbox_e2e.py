@@ -91,3 +91,11 @@ def machine_pid(sandbox: str) -> int:
             if line.startswith(b"/usr/bin/qemu-system") and sandbox.encode() in line:
                 return int(entry.name)
     raise AssertionError(f"no machine process for {sandbox}")
+
+
+def test_standard_input_arrives_whole(deployment: Deployment) -> None:
+    text = "".join(f"line {n}\n" for n in range(20_000))
+    done = deployment.space("run", "--", "cat", stdin=text)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == text
+    assert done.stderr == ""

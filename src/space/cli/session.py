@@ -58,17 +58,19 @@ class Session:
         self._exit: int | None = None
         self._interrupts = 0
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._started = threading.Event()  # what is sent to a command before it runs would be refused
 
     # --- what goes there
 
     def _send_loop(self) -> None:
+        self._started.wait()
         while True:
             kind, value = self._outbox.get()
             try:
                 self._send(kind, value)
             except CliError as error:
                 # The command may have ended in between: then there is nobody to tell.
-                if self._exit is None and error.code not in ("not_found", "conflict", "command_not_running"):
+                if self._exit is None and error.code not in ("command_not_found", "state_conflict"):
                     err.print(f"space: {kind} not delivered: {error.message}", markup=False)
 
     def _send(self, kind: str, value: Any) -> None:
@@ -135,6 +137,8 @@ class Session:
         """Act on one event; True when nothing more can come."""
         self._cursor = event.get("cursor") or self._cursor
         kind = event.get("type")
+        if kind != "start_failed":
+            self._started.set()
         if kind in ("stdout", "stderr"):
             stream = sys.stdout.buffer if kind == "stdout" else sys.stderr.buffer
             stream.write(base64.b64decode(event["data"]))
@@ -144,8 +148,10 @@ class Session:
         elif kind == "network_denied":
             err.print(f"space: network denied: {event.get('host')}:{event.get('port')}", markup=False)
         elif kind == "start_failed":
-            detail = event.get("message") or event.get("detail") or f"{event.get('code')}: {event.get('path')}"
-            raise CliError(str(detail), code=str(event.get("code")), exit_code=_start_failure_exit(event.get("code")))
+            what = str(event.get("message") or event.get("code"))
+            path = str(event.get("path") or "")
+            detail = what if not path or path in what else f"{what}: {path}"
+            raise CliError(detail, code=str(event.get("code")), exit_code=_start_failure_exit(event.get("code")))
         elif kind == "process_exited":
             self._exit = exit_code_of(event)
         return kind == "stream_closed"
