@@ -99,3 +99,27 @@ def test_standard_input_arrives_whole(deployment: Deployment) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == text
     assert done.stderr == ""
+
+
+def test_each_part_runs_under_its_own_user(deployment: Deployment) -> None:
+    parts = json.loads(deployment.space("status", "--json").stdout)["parts"]
+    owners = {}
+    for part in parts:
+        status = Path(f"/proc/{part['pid']}/status").read_text()
+        uids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
+        assert len(set(uids)) == 1, (part, uids)
+        owners[part["name"]] = int(uids[0])
+    assert set(owners) == {"postgres", "api", "controller", "dataplane", "worker"}
+    assert owners["worker"] == 0
+    assert 0 not in {uid for name, uid in owners.items() if name != "worker"}
+    assert len(set(owners.values())) == len(owners), owners
+
+
+@pytest.mark.parametrize("part", ["api", "controller", "dataplane"])
+def test_a_killed_part_comes_back_and_serves(deployment: Deployment, part: str) -> None:
+    pid = next(p["pid"] for p in json.loads(deployment.space("status", "--json").stdout)["parts"] if p["name"] == part)
+    subprocess.run(["kill", "-9", str(pid)], check=True)
+    deadline = time.monotonic() + 20
+    while (done := deployment.space("run", "--", "true")).returncode != 0:
+        assert time.monotonic() < deadline, done.stderr
+        time.sleep(0.5)
