@@ -4,7 +4,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=$ROOT/.venv
 # What `space up` and the tests need from Debian; python3-venv makes the environment.
-PACKAGES=(qemu-system-x86 mmdebstrap nftables btrfs-progs e2fsprogs busybox-static cpio iproute2 ca-certificates python3-venv)
+PACKAGES=(qemu-system-x86 lz4 zstd xz-utils mmdebstrap nftables btrfs-progs e2fsprogs busybox-static cpio iproute2 ca-certificates python3-venv)
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }

@@ -9,6 +9,8 @@ from pathlib import Path
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "mmdebstrap": "mmdebstrap",
+    "lz4": "lz4",
+    "zstd": "zstd",
     "nft": "nftables",
     "mkfs.btrfs": "btrfs-progs",
     "mkfs.ext4": "e2fsprogs",
