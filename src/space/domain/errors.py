@@ -76,7 +76,7 @@ class MethodNotAllowed(SpaceError):
 class SandboxNotFound(NotFound):
     """There is no such sandbox."""
 
-    code, hint = "sandbox_not_found", "`space sandbox list` shows yours."
+    code, hint = "sandbox_not_found", "`space sandbox ls` shows yours."
 
 
 class CommandNotFound(NotFound):
@@ -94,19 +94,19 @@ class OperationNotFound(NotFound):
 class TemplateNotFound(NotFound):
     """No node has this template."""
 
-    code, hint = "template_not_found", "`space template list` shows what is there; names are `name:tag`."
+    code, hint = "template_not_found", "`space template ls` shows what is there; names are `name:tag`."
 
 
 class KeyNotFound(NotFound):
     """There is no such key."""
 
-    code, hint = "key_not_found", "`space key list` shows them."
+    code, hint = "key_not_found", "`space key ls` shows them."
 
 
 class NodeNotFound(NotFound):
     """There is no such node."""
 
-    code, hint = "node_not_found", "`space node list` shows them."
+    code, hint = "node_not_found", "`space node ls` shows them."
 
 
 class InvalidRequest(SpaceError):

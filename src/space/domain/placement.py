@@ -52,7 +52,7 @@ def place(request: Request, nodes: Iterable[Node]) -> Placed | SpaceError:
     """The ready node with most free memory that can take it, or the reason why there is none."""
     ready = [node for node in nodes if node.ready]
     if not ready:
-        return NoCapacity("no node is ready", hint="`space node list` shows the nodes; `space up` starts one here.")
+        return NoCapacity("no node is ready", hint="`space node ls` shows the nodes; `space up` starts one here.")
     having = [node for node in ready if request.template in node.templates]
     if not having:
         return TemplateNotFound(f"no ready node has the template {request.template}")
