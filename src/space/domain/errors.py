@@ -82,7 +82,7 @@ class SandboxNotFound(NotFound):
 class CommandNotFound(NotFound):
     """There is no such command in this sandbox."""
 
-    code, hint = "command_not_found", "`space command list` shows a sandbox's commands."
+    code, hint = "command_not_found", "`space command ls` shows a sandbox's commands."
 
 
 class OperationNotFound(NotFound):
